@@ -235,6 +235,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     settings = (
         *(f"data.params.root={options.root}", f"model.params.weights={options.weights}"),
         *("model.params.backbone=resnet50", "model.params.strides=first", "engine.compile=false"),
+        "model.freeze=none",  # also without a GPU
         *(f"train.epochs={options.epochs}", f"train.steps_per_epoch={options.steps}"),
         *options.set,
     )

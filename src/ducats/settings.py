@@ -326,7 +326,7 @@ class Optimisation:
     lr_multipliers: dict[str, float] | None = Field(
         default=None,
         description="learning-rate factor by prefix of the parameter name; null: the model's default (0.1 "
-        "for a pretrained backbone)",
+        "for a pretrained backbone; 0.2 for the head of a DeepLab on a frozen one)",
     )
     layer_decay: float | None = Field(
         default=None,

@@ -21,9 +21,10 @@ from ducats.objectives import OBJECTIVES
 from ducats.run.context import count_fixed_views, embed_images, unique_image_sets
 from ducats.run.factory import build_run, check_config, resolve_for_machine
 from ducats.runfolder.run_folder import RunFolder
-from ducats.settings import PerformanceOptions, StreamViews, View
+from ducats.settings import Optimisation, PerformanceOptions, StreamViews, View
 from ducats.training.distributed import make_fabric
 from ducats.training.embed import Embedder, fixed_views
+from ducats.training.fit import make_optimiser
 from ducats.training.inputs import model_inputs
 from ducats.training.streams import Streams
 from ducats.utils.errors import UserError
@@ -155,6 +156,16 @@ def make_embedder(folder: Path, views: StreamViews) -> Embedder:
     return Embedder.build(
         network, fixed_views(views, per_pixel=True), make_fabric("cpu"), EmbeddingCache(folder)
     )
+
+
+def test_the_head_on_a_frozen_backbone_has_a_lower_rate(tmp_path: Path) -> None:
+    network = make_embedder(tmp_path, StreamViews()).network
+    (group,) = make_optimiser(network, Optimisation(lr=1.0)).param_groups
+    assert group["first_lr"] == pytest.approx(0.2)
+    assert len(group["params"]) == 8  # weights and biases of four branches
+    rates = {"backbone": 0.1, "head": 0.5}  # the first one has nothing to apply to
+    (group,) = make_optimiser(network, Optimisation(lr=1.0, lr_multipliers=rates)).param_groups
+    assert group["first_lr"] == pytest.approx(0.5)
 
 
 def test_label_maps_follow_the_view(tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ from ducats.models.frozen_norm import freeze_norms
 from ducats.settings import Freeze
 from ducats.utils.errors import UserError
 
+DEEPLAB_HEAD_RATE = 0.2  # of the published rate of the head, which is too high on a frozen backbone
+
 
 def freeze_backbone(network: nn.Module, freeze: Freeze) -> None:
     """Exclude the backbone, or its first stages, from training, in place.
@@ -32,7 +34,8 @@ def freeze_backbone(network: nn.Module, freeze: Freeze) -> None:
         )
     if freeze == "backbone":
         frozen = {name for name, _ in backbone.named_parameters()}
-        network.lr_multipliers = {}  # type: ignore[assignment]
+        is_deeplab = isinstance(network, DeepLab)
+        network.lr_multipliers = {"head": DEEPLAB_HEAD_RATE} if is_deeplab else {}  # type: ignore[assignment]
     else:
         stages = _stages(backbone)
         if int(freeze) > len(stages):

@@ -47,10 +47,10 @@ def make_optimiser(
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     used = set()
     for name, parameter in network.named_parameters():
-        if not parameter.requires_grad:
-            continue
         prefix = next((p for p in multipliers if name == p or name.startswith(f"{p}.")), None)
         used.add(prefix)
+        if not parameter.requires_grad:
+            continue
         factor = multipliers.get(prefix or "", 1.0) * layer_scales.get(id(parameter), 1.0)
         weight_decay = 0.0 if id(parameter) in undecayed else settings.weight_decay
         groups.setdefault((factor, weight_decay), []).append(parameter)
