@@ -49,7 +49,7 @@ def compare(data: Mapping[str, str], settings: str) -> dict[str, Any]:
         fabric = make_fabric("cpu")
         started = time.perf_counter()
         assert isinstance(components.model, EvidentialModel)
-        embed_images(components, components.model, fabric, config.engine)
+        embed_images(components, components.model, fabric, config.engine, has_audit=bool(plan.audit))
         embedding = time.perf_counter() - started
         run_folder = run(components, plan, Path(folder) / "run", fabric=fabric, performance=config.engine)
         return {

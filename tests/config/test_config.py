@@ -10,6 +10,7 @@ from ducats import config
 from ducats.config import Config, configs_folder, load_config, query_epochs
 from ducats.config.schema import QueryConfig, TaskConfig
 from ducats.run.factory import check_config
+from ducats.training.streams import steps_in_epoch
 from ducats.utils.errors import UserError
 
 
@@ -384,7 +385,9 @@ def test_invalid_settings(settings: str, words: str) -> None:
 def test_segmentation_config_matches_the_paper() -> None:
     plain = load_config(["segmentation"])
     assert (plain.train.lr, plain.train.momentum, plain.train.weight_decay) == (3e-3, 0.9, 5e-4)
-    assert (plain.train.epochs, plain.train.steps_per_epoch, plain.train.batch_size) == (50, 1000, 2)
+    assert (plain.train.epochs, plain.train.steps_per_epoch, plain.train.batch_size) == (50, None, 2)
+    for n_source in (24_966, 9_400):  # GTAV, SYNTHIA
+        assert steps_in_epoch(n_source, 2_975, plain.train.batch_size, per_pixel=True) == 1000
     assert (plain.train.schedule.name, plain.train.source_sampling) == ("poly", "rare_classes")
     assert not plain.train.nesterov
     assert (plain.acquisition.budget, query_epochs(plain)) == ("5%", (10, 12, 14, 16, 18))
