@@ -264,7 +264,7 @@ def check_segmentation(
         if name in ("scoring", "test") and (view.crop != "none" or view.size is not None or view.is_random):
             yield Finding(
                 "error",
-                f"views.{name} must show whole, unchanged images in segmentation: set views.{name}.crop=none "
+                f"views.{name} must show whole images in segmentation, unchanged: set views.{name}.crop=none "
                 f"and views.{name}.size=null, and flip, cutout and jitter to 0 (for flip averaging, set "
                 "evaluation.average_flipped)",
             )
