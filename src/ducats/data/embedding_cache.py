@@ -31,9 +31,7 @@ _KEY = np.dtype([("key", f"V{KEY_BYTES}"), ("crc", "<u4")])
 _DESCRIPTION, _KEYS, _ROWS = "space.json", "keys.bin", "rows.bin"
 
 Rows = NDArray[np.float32] | NDArray[np.float16]
-RowType = Literal[
-    "<f4", "<f2", "u1"
-]  # of a value: of an embedding, of a feature map, a byte in an index of files
+RowType = Literal["<f4", "<f2", "u1"]  # of an embedding, of feature maps, of an index of files
 Digests = NDArray[np.uint8]  # (N, KEY_BYTES)
 
 
